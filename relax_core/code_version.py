@@ -51,6 +51,7 @@ def _sources(entry_modules: tuple[str, ...], root: Path, package: str) -> dict[s
         name = waiting.pop()
         if name in sources:
             continue
+        waiting += _parents(name)
         path = _file_of(name, root)
         sources[name] = path.read_bytes() if path else None
         if path is None:

@@ -142,7 +142,7 @@ def gae(token_rewards_BT: Tensor, values_BT: Tensor, mask_BT: Tensor, *, gamma: 
     delta = front_rewards[:, :-1] + gamma * front_values[:, 1:] - front_values[:, :-1]
     front_advantages = torch.nn.functional.pad(discounted_suffix_sum(delta, gamma * lambd), (0, 1))
     advantages = front_advantages.gather(1, position_BT)
-    return Gae(advantages, select(advantages + values, mask_BT))
+    return Gae(advantages, advantages + values)  # both are 0 outside the mask
 
 
 @dataclass(frozen=True, slots=True)

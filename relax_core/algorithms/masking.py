@@ -22,7 +22,9 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 
 def masked_sum(x: Tensor, mask: Tensor, *, dim: int | None) -> Tensor:
-    """Sum of the selected values, float64. An empty mask gives 0."""
+    """Sum of the selected values (of bool x: their number), float64. An empty mask gives 0."""
+    if x.dtype == torch.bool:
+        return (x & mask).sum(dim).to(torch.float64)
     return select(x, mask).sum(dim, dtype=torch.float64)
 
 
