@@ -44,10 +44,10 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def scratch_folder(root: Path) -> Iterator[Path]:
+def scratch_folder(root: Path, name: str = "work") -> Iterator[Path]:
     """A folder of one's own below `root` (so that a rename stays on one disk), removed at the end if it is still there."""
     root.mkdir(parents=True, exist_ok=True)
-    temporary = root / f".{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp"
+    temporary = root / f".{name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp"
     temporary.mkdir()
     try:
         yield temporary
@@ -74,7 +74,7 @@ def put_folder(temporary: Path, path: Path) -> None:
 @contextlib.contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder that becomes `path` when the block ends well (see `put_folder`)."""
-    with scratch_folder(path.parent) as temporary:
+    with scratch_folder(path.parent, path.name) as temporary:
         yield temporary
         put_folder(temporary, path)
 

@@ -45,7 +45,7 @@ def type_name(key: str) -> str:
 def _plain(annotation: Any) -> str:
     if typing.get_origin(annotation) is typing.Literal:
         return " | ".join(str(a) for a in typing.get_args(annotation))
-    if typing.get_origin(annotation) is tuple:
+    if typing.get_origin(annotation) is list:
         return "list of " + _plain(typing.get_args(annotation)[0])
     if typing.get_origin(annotation) is dict:
         return "mapping"

@@ -6,7 +6,7 @@ the algorithm. What is set where is shown by `relax plan`.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -52,12 +52,11 @@ class AlgorithmConfig(Block):
 
 
 class ArithmeticConfig(Block):
-    """The built-in seeded generator (data.source: arithmetic)."""
+    """The built-in seeded generator (data.source: arithmetic; relax_core/data/arithmetic.py)."""
 
-    levels: tuple[Literal[1, 2, 3], ...] = Field(
-        (1,), description="1: one-step sums; 2: two steps; 3: three steps and more"
-    )
-    count: int = Field(2000, ge=2, description="distinct problems to generate, train and evaluation side together")
+    levels: list[Literal[1, 2, 3]] = Field([2], description="1: one-step sums; 2: two digits or two steps; 3: three steps")
+    templates: list[str] = Field(default_factory=list, description="kinds of problems of these levels; empty: all of them")
+    count: int = Field(1000, ge=2, description="distinct problems to generate, train and evaluation side together")
 
 
 class DataConfig(Block):
@@ -72,11 +71,14 @@ class DataConfig(Block):
 
 
 class WarmupConfig(Block):
-    """Supervised warm-up of the built-in base model on worked solutions."""
+    """Supervised warm-up of the built-in base model on worked solutions (relax_core/models/tiny.py)."""
 
-    steps: int = Field(400, ge=0, description="optimizer steps; 0: random weights")
-    batch_size: int = Field(128, ge=1, description="problems per step")
+    steps: int = Field(250, ge=1, description="optimizer steps")
+    batch_size: int = Field(64, ge=1, description="problems per step")
     lr: float = Field(3e-3, gt=0, description="peak learning rate")
+    lr_warmup_steps: int = Field(20, ge=0, description="steps of its linear rise; it falls linearly from there")
+    clip_grad: float = Field(1.0, gt=0, description="largest norm of the gradient")
+    slip_share: float = Field(0.65, ge=0, le=1, description="solutions written out with the typical slip, where there is one")
 
 
 class BaseConfig(Block):
@@ -95,7 +97,7 @@ class RolloutConfig(Block):
     top_k: int = Field(0, ge=0, description="draw among the k most likely tokens; 0: off")
     engine: Literal["transformers"] = Field("transformers", description="what generates")
     max_running: int = Field(1024, ge=1, description="sequences that the engine works on at once")
-    chat_template: dict[str, Any] = Field(
+    chat_template: dict[str, str | int | float | bool] = Field(
         default_factory=dict, description="arguments of the tokenizer's chat template"
     )
 

@@ -5,7 +5,7 @@
     steps/00001/<stage>.json  the record of a stage, written last: a stage without one is not done
     steps/00001/*.parquet     the rows of a stage: rollout.parquet (samples), advantages.parquet
     evaluations/00020/        the same for an evaluation after 20 updates
-    checkpoints/00020/        a policy that can go on (relax_core/training/checkpoint.py)
+    checkpoints/step-20/      a policy that can go on (relax_core/training/checkpoint.py)
     timings.jsonl             seconds by stage: apart, since they differ between two equal runs
     report.json               where the report lies; written last of all
 
