@@ -54,8 +54,12 @@ class AlgorithmConfig(Block):
 class ArithmeticConfig(Block):
     """The built-in seeded generator (data.source: arithmetic; relax_core/data/arithmetic.py)."""
 
-    levels: list[Literal[1, 2, 3]] = Field([2], description="1: one-step sums; 2: two digits or two steps; 3: three steps")
-    templates: list[str] = Field(default_factory=list, description="kinds of problems of these levels; empty: all of them")
+    levels: list[Literal[1, 2, 3]] = Field(
+        [2], description="1: one-step sums; 2: two digits or two steps; 3: three steps"
+    )
+    templates: list[str] = Field(
+        default_factory=list, description="kinds of problems of these levels; empty: all of them"
+    )
     count: int = Field(1000, ge=2, description="distinct problems to generate, train and evaluation side together")
 
 
@@ -78,7 +82,9 @@ class WarmupConfig(Block):
     lr: float = Field(3e-3, gt=0, description="peak learning rate")
     lr_warmup_steps: int = Field(20, ge=0, description="steps of its linear rise; it falls linearly from there")
     clip_grad: float = Field(1.0, gt=0, description="largest norm of the gradient")
-    slip_share: float = Field(0.65, ge=0, le=1, description="solutions written out with the typical slip, where there is one")
+    slip_share: float = Field(
+        0.65, ge=0, le=1, description="solutions written out with the typical slip, where there is one"
+    )
 
 
 class BaseConfig(Block):

@@ -297,7 +297,9 @@ def problems(
     if count is not None and count < 0:
         raise DataError(f"count={count}: ask for 0 problems or more")
     if strangers := sorted(set(templates) - set(template_ids(levels))):
-        raise DataError(f"templates: {strangers} are not of levels {list(levels)}; choose from {list(template_ids(levels))}")
+        raise DataError(
+            f"templates: {strangers} are not of levels {list(levels)}; choose from {list(template_ids(levels))}"
+        )
     return _distinct(seed, split, count, tuple(templates) or template_ids(levels))
 
 

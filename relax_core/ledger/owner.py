@@ -39,14 +39,15 @@ def _alive(owner: dict[str, object]) -> bool:
     if owner["host"] != socket.gethostname():
         return True
     try:
-        return abs(psutil.Process(int(str(owner["pid"]))).create_time() - float(str(owner["started"]))) < 1.0
+        born = float(psutil.Process(int(str(owner["pid"]))).create_time())
+        return abs(born - float(str(owner["started"]))) < 1.0
     except psutil.NoSuchProcess:
         return False
 
 
 def _same(a: dict[str, object], b: dict[str, object]) -> bool:
     if a["execution"] or b["execution"]:
-        return a["execution"] == b["execution"]
+        return bool(a["execution"] == b["execution"])
     return all(a[k] == b[k] for k in ("host", "pid", "started"))
 
 

@@ -14,7 +14,9 @@ from relax_core.config.resolve import SCALARS, Resolved, resolve
 from relax_core.errors import ConfigError
 
 
-def resolved(settings: str = "", scalars: dict | None = None, environ: dict | None = None, recipe: str = "tiny") -> Resolved:
+def resolved(
+    settings: str = "", scalars: dict | None = None, environ: dict | None = None, recipe: str = "tiny"
+) -> Resolved:
     return resolve("rloo", recipe, settings, scalars, environ or {})
 
 
@@ -43,7 +45,10 @@ def test_precedence_scalars_then_set_then_environment_then_recipe_then_block_the
 
 
 def test_minus_one_and_the_empty_text_mean_as_the_recipe_says() -> None:
-    plain, asked = resolved(), resolved("", {name: "" if name in ("data", "eval_data", "base_model") else -1 for name in SCALARS})
+    plain, asked = (
+        resolved(),
+        resolved("", {name: "" if name in ("data", "eval_data", "base_model") else -1 for name in SCALARS}),
+    )
     assert asked.config == plain.config
     assert asked.origins == plain.origins
 
@@ -72,7 +77,14 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
         {"n_samples_per_prompt": 1},
         {"NUM_ROLLOUT": "many", "MODEL_DIR": "/no/such/folder", "ADVANTAGE_ESTIMATOR": "ppo"},
     ).violations
-    for part in ("seed='x'", "optimizer.lr=-1", "rollout.temperature=0.0", "nope (--set)", "n_samples_per_prompt=1", "NUM_ROLLOUT=many"):
+    for part in (
+        "seed='x'",
+        "optimizer.lr=-1",
+        "rollout.temperature=0.0",
+        "nope (--set)",
+        "n_samples_per_prompt=1",
+        "NUM_ROLLOUT=many",
+    ):
         assert any(part in v for v in found), (part, found)
     assert any(v.startswith("MODEL_DIR=/no/such/folder (base.model)") for v in found)
     assert any("ADVANTAGE_ESTIMATOR=ppo" in v and "workflows/ppo.py" in v for v in found)
@@ -143,7 +155,9 @@ def test_model_dir_and_data_dir_name_the_thing_or_a_folder_that_holds_it(tmp_pat
 
 def test_identity_holds_what_is_computed_and_not_where_or_how() -> None:
     base = resolved().identity()
-    same = resolved('{"steps_per_node": 5, "tracking.uri": "none", "checkpoint.save_interval": 3, "description": "x"}').identity()
+    same = resolved(
+        '{"steps_per_node": 5, "tracking.uri": "none", "checkpoint.save_interval": 3, "description": "x"}'
+    ).identity()
     assert same == base
     for settings in ('{"seed": 1}', '{"optimizer.lr": 0.125}', '{"resources.threads": 1}', '{"rollout.top_k": 3}'):
         assert resolved(settings).identity() != base
@@ -159,7 +173,10 @@ def test_the_defaults_of_an_algorithms_block_are_those_of_the_table() -> None:
 
 def test_every_key_has_a_description_or_a_name_that_needs_none() -> None:
     bare = {key for key, field in flat.fields().items() if not field.description}
-    assert bare <= {f"optimizer.{k}" for k in ("adam_beta1", "adam_beta2", "adam_eps")} | {"evaluation.eval_top_p", "evaluation.eval_top_k"}
+    assert bare <= {f"optimizer.{k}" for k in ("adam_beta1", "adam_beta2", "adam_eps")} | {
+        "evaluation.eval_top_p",
+        "evaluation.eval_top_k",
+    }
 
 
 def test_flatten_and_nest_are_inverse() -> None:

@@ -28,17 +28,29 @@ BROKEN = [
     # rloo's own
     ({"rollout.n_samples_per_prompt": 1, "training.global_batch_size": 16}, ["n_samples_per_prompt=1", "at least 2"]),
     ({"algorithm.reduction": "response_mean"}, ["algorithm.reduction=response_mean", "token_mean"]),
-    ({"training.global_batch_size": 64}, ["training.global_batch_size=64", "exactly one update", "set global_batch_size to 128"]),
+    (
+        {"training.global_batch_size": 64},
+        ["training.global_batch_size=64", "exactly one update", "set global_batch_size to 128"],
+    ),
     # sizes
-    ({"training.global_batch_size": 100}, ["training.global_batch_size=100", "no multiple", "set global_batch_size to 128"]),
+    (
+        {"training.global_batch_size": 100},
+        ["training.global_batch_size=100", "no multiple", "set global_batch_size to 128"],
+    ),
     ({"training.num_steps_per_rollout": 2}, ["num_steps_per_rollout=2", "must equal", "set global_batch_size to 64"]),
     # ranges
     ({"rollout.temperature": 0.0}, ["rollout.temperature=0.0", "above 0"]),
     ({"optimizer.clip_grad": -1.0}, ["optimizer.clip_grad=-1.0", "0 switches clipping off"]),
     ({"algorithm.entropy_coef": -0.1}, ["algorithm.entropy_coef=-0.1", "at least 0"]),
     ({"algorithm.use_tis": True, "algorithm.tis_clip_low": 3.0}, ["tis_clip_low=3.0", "0 <= low < high"]),
-    ({"optimizer.lr": 0.1, "optimizer.min_lr": 0.2, "optimizer.lr_decay_style": "linear"}, ["optimizer.min_lr=0.2", "above lr"]),
-    ({"optimizer.lr": 0.1, "optimizer.min_lr": 0.05, "optimizer.lr_decay_style": "constant"}, ["min_lr=0.05", "never reaches it"]),
+    (
+        {"optimizer.lr": 0.1, "optimizer.min_lr": 0.2, "optimizer.lr_decay_style": "linear"},
+        ["optimizer.min_lr=0.2", "above lr"],
+    ),
+    (
+        {"optimizer.lr": 0.1, "optimizer.min_lr": 0.05, "optimizer.lr_decay_style": "constant"},
+        ["min_lr=0.05", "never reaches it"],
+    ),
     # KL and TIS
     ({"algorithm.kl_loss_coef": 0.1}, ["algorithm.kl_loss_coef=0.1", "only with use_kl_loss"]),
     ({"algorithm.kl_loss_type": "k3"}, ["algorithm.kl_loss_type=k3", "only with use_kl_loss"]),
@@ -46,7 +58,10 @@ BROKEN = [
     ({"algorithm.use_tis": True, "algorithm.use_rollout_logprobs": True}, ["use_tis=True", "switch one of them off"]),
     # data and size of the workflow
     ({"data.prompt_template": "{question}"}, ["data.prompt_template='{question}'", "\\boxed{}"]),
-    ({"rollout.num_rollout": 700, "evaluation.eval_interval": 0}, ["rollout.num_rollout=700", "2100 nodes", "raise steps_per_node"]),
+    (
+        {"rollout.num_rollout": 700, "evaluation.eval_interval": 0},
+        ["rollout.num_rollout=700", "2100 nodes", "raise steps_per_node"],
+    ),
 ]
 
 
@@ -58,7 +73,12 @@ def test_a_broken_rule_is_named_with_value_rule_and_remedy(settings: dict, parts
 
 
 def test_kl_in_reward_and_in_loss_at_once() -> None:
-    settings = {"algorithm.kl_coef": 0.1, "algorithm.use_kl_loss": True, "algorithm.kl_loss_coef": 0.1, "algorithm.kl_loss_type": "k2"}
+    settings = {
+        "algorithm.kl_coef": 0.1,
+        "algorithm.use_kl_loss": True,
+        "algorithm.kl_loss_coef": 0.1,
+        "algorithm.kl_loss_type": "k2",
+    }
     found = resolve("rloo", "tiny", json.dumps(settings), environ={}).violations
     assert any("in the reward or in the loss, not in both" in v for v in found)
 
@@ -98,6 +118,9 @@ def test_a_node_of_several_steps_ends_where_an_evaluation_is_due() -> None:
 
 def test_a_policy_is_saved_at_its_interval_and_wherever_it_is_evaluated() -> None:
     config = resolve(
-        "rloo", "tiny", {"rollout.num_rollout": 9, "evaluation.eval_interval": 4, "checkpoint.save_interval": 3}, environ={}
+        "rloo",
+        "tiny",
+        {"rollout.num_rollout": 9, "evaluation.eval_interval": 4, "checkpoint.save_interval": 3},
+        environ={},
     ).config
     assert [step for step in range(1, 10) if is_checkpoint_step(config, step)] == [3, 4, 6, 8, 9]

@@ -12,7 +12,13 @@ from relax_core.errors import IntegrityError, UserError
 from relax_core.ledger.ledger import Ledger
 from relax_core.refs import BatchRef, PolicyRef, RunRef
 
-ABOUT = {"name": "rloo:tiny", "dataset": "d" * 64, "base_model": "b" * 64, "base_weights": "w" * 64, "started": "2026-01-01T00:00:00+00:00"}
+ABOUT = {
+    "name": "rloo:tiny",
+    "dataset": "d" * 64,
+    "base_model": "b" * 64,
+    "base_weights": "w" * 64,
+    "started": "2026-01-01T00:00:00+00:00",
+}
 
 
 @pytest.fixture
@@ -26,7 +32,9 @@ def write_step(ledger: Ledger, step: int, weights: str = "x") -> None:
     folder = ledger.step_folder(step)
     rows = pa.table({"ids": [[1, 2], [3]], "reward": [1.0, 0.0]})
     ledger.write(folder, "rollout", rows, {"step": step, "metrics": {"rollout/raw_reward": 0.5}})
-    ledger.write(folder, "advantages", pa.table({"advantages": [[0.5, 0.5], [-0.5]]}), {"step": step, "metrics": {"a": 1.0}})
+    ledger.write(
+        folder, "advantages", pa.table({"advantages": [[0.5, 0.5], [-0.5]]}), {"step": step, "metrics": {"a": 1.0}}
+    )
     ledger.write(folder, "update", None, {"step": step, "weights": weights, "metrics": {"train/loss": 2.0}})
 
 
@@ -49,7 +57,11 @@ def test_a_run_that_is_not_there_is_a_users_error() -> None:
 
 def test_rows_of_the_stages_are_joined(ledger: Ledger) -> None:
     write_step(ledger, 1)
-    assert ledger.samples(1).to_pydict() == {"ids": [[1, 2], [3]], "reward": [1.0, 0.0], "advantages": [[0.5, 0.5], [-0.5]]}
+    assert ledger.samples(1).to_pydict() == {
+        "ids": [[1, 2], [3]],
+        "reward": [1.0, 0.0],
+        "advantages": [[0.5, 0.5], [-0.5]],
+    }
     assert ledger.metrics(1) == {"rollout/raw_reward": 0.5, "a": 1.0, "train/loss": 2.0}
 
 
