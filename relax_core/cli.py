@@ -10,6 +10,7 @@ from typing import Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
+from relax_core import surroundings
 from relax_core.errors import RelaxError, UserError
 
 P = ParamSpec("P")
@@ -18,6 +19,8 @@ T = TypeVar("T")
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 runs_app = typer.Typer(invoke_without_command=True, help="The runs below the artifacts.")
 app.add_typer(runs_app, name="runs")
+
+surroundings.keep_inside()
 
 Json = Annotated[bool, typer.Option("--json", help="print JSON for machines")]
 
@@ -167,7 +170,9 @@ def sample(
     policy: Annotated[str, typer.Argument(help="a run id (its last policy), RUN@STEP, or a Hugging Face folder")],
     prompt: Annotated[str, typer.Argument(help="what to ask; of a run, its prompt template is put around it")],
     n: Annotated[int, typer.Option("-n", min=1, help="replies; more than one are drawn at --temperature")] = 1,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0: greedy")] = -1.0,
+    temperature: Annotated[
+        float | None, typer.Option(min=0.0, help="0: greedy; unset: greedy for one reply, 1 for several")
+    ] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="tokens of a reply at most")] = 256,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     as_json: Json = False,
@@ -179,7 +184,7 @@ def sample(
         policy,
         prompt,
         n=n,
-        temperature=temperature if temperature >= 0 else float(n > 1),
+        temperature=float(n > 1) if temperature is None else temperature,
         max_tokens=max_tokens,
         seed=seed,
     )

@@ -6,28 +6,14 @@ there, and the two temporary folders that flytekit makes when it is imported are
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from flytekit import FlyteContextManager
 from flytekit.core import data_persistence, local_cache
 
-from relax_core import cleanup, paths
+from relax_core import cleanup, paths, surroundings
 
 local_cache.CACHE_LOCATION = str(paths.artifacts() / "flyte" / "local-cache")
-
-
-def _quiet_libraries() -> None:
-    """Settings that the libraries read when they are imported; what a person has set stays."""
-    for name, value in {
-        "HF_HOME": str(paths.temporary() / "huggingface"),
-        "HF_HUB_OFFLINE": "1",
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        "MPLCONFIGDIR": str(paths.temporary() / "matplotlib"),
-        "TOKENIZERS_PARALLELISM": "false",
-        "TRANSFORMERS_VERBOSITY": "error",
-    }.items():
-        os.environ.setdefault(name, value)
 
 
 def _forget_temporary_folders() -> None:
@@ -39,5 +25,5 @@ def _forget_temporary_folders() -> None:
         cleanup.remove_at_end(folder)
 
 
-_quiet_libraries()
+surroundings.keep_inside()
 _forget_temporary_folders()

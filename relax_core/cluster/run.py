@@ -60,8 +60,7 @@ class Run:
         """The newest complete checkpoint at or before `step`."""
         from relax_core.training import checkpoint
 
-        found = [c for c in checkpoint.complete_checkpoints(self.checkpoints) if c[0] <= step]
-        return found[-1] if found else None
+        return checkpoint.newest_checkpoint(self.checkpoints, at_most=step)
 
     def policy_folder(self, policy: PolicyRef) -> Path | None:
         """A Hugging Face folder of exactly this policy, if one is stored."""

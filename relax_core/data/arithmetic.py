@@ -8,7 +8,9 @@ Levels
     2   two digits (worked tens first), or two steps                   47+38=?          -> 70+15=85 \boxed{85}
     3   three steps, gcd, linear equations, one-sentence word problems 3x+4=19, x=?     -> 3x=15 x=5 \boxed{5}
 
-All answers are non-negative integers, as canonical text ("85": no sign, no leading zero).
+All answers are non-negative integers, as canonical text ("85": no sign, no leading zero). Each level has several kinds
+(`template_ids`); where pupils make a typical slip, sums with a carry and differences with a borrow are kinds of their own,
+and their problems also hold the work with that slip (47+38=? -> 70+15=75 \boxed{75}).
 
 Splits never overlap: a digest of the problem, not of the seed, says to which split it belongs, so no seed of one split
 can draw a problem of another. `warmup` is what the base model learns from, `train` what a run draws its prompts from
@@ -43,8 +45,9 @@ class Problem:
     """A question with its answer.
 
     question: what is asked, without any instruction about the form of the answer. answer: the integer, canonical text.
-    solution: worked, ends in \\boxed{answer}. template_id: the kind of problem; a caller can hold out whole kinds.
-    key: what makes it distinct (the question up to the order of operands).
+    solution: worked, ends in \\boxed{answer}. slip: the same with the typical wrong answer, None where there is none.
+    template_id: the kind of problem; a caller can hold out whole kinds. key: what makes it distinct (the question up to the
+    order of operands).
     """
 
     question: str
@@ -101,7 +104,7 @@ def _difference_to_20(d: Draws) -> _Drawn:
 
 
 def _two_digit_sum(d: Draws) -> _Drawn:
-    """Two-digit numbers, no carry: tens and ones first, then both together."""
+    """Two-digit numbers with a sum of at most 99, no carry."""
     tens, ones = d.between(2, 9), d.between(0, 9)
     tens_b, ones_b = d.between(1, tens - 1), d.between(0, ones)
     return _column_sum(10 * (tens - tens_b) + ones - ones_b, 10 * tens_b + ones_b)
@@ -115,24 +118,26 @@ def _two_digit_sum_with_carry(d: Draws) -> _Drawn:
 
 
 def _column_sum(a: int, b: int) -> _Drawn:
+    """Tens and ones first, then both together: 47+38 is 70+15. The slip loses the carried ten."""
     tens, ones = (a // 10 + b // 10) * 10, a % 10 + b % 10
     slip = tens + ones % 10 if ones > 9 else None
     return _Drawn(f"{a}+{b}=?", f"{tens}+{ones}=", a + b, f"{min(a, b)}+{max(a, b)}", slip)
 
 
 def _two_digit_difference(d: Draws) -> _Drawn:
-    """Two-digit numbers, nothing borrowed. Takes the tens away first: 88-35 is 58-5."""
+    """Two-digit numbers, nothing borrowed."""
     tens, ones = d.between(1, 9), d.between(0, 9)
     return _column_difference(10 * tens + ones, 10 * d.between(1, tens) + d.between(0, ones))
 
 
 def _two_digit_difference_with_borrow(d: Draws) -> _Drawn:
-    """85-38 is 55-8, and the ones borrow."""
+    """Two-digit numbers whose ones borrow."""
     tens, ones = d.between(2, 9), d.between(0, 8)
     return _column_difference(10 * tens + ones, 10 * d.between(1, tens - 1) + d.between(ones + 1, 9))
 
 
 def _column_difference(a: int, b: int) -> _Drawn:
+    """Takes the tens away first: 85-38 is 55-8. The slip borrows a ten and does not pay for it."""
     rest, ones = a - b // 10 * 10, b % 10
     slip = rest // 10 * 10 + (rest - ones) % 10 if rest % 10 < ones else None
     return _Drawn(f"{a}-{b}=?", f"{rest}-{ones}=", a - b, slip=slip)

@@ -15,6 +15,7 @@ The ledger, not Flyte's cache, says which steps are done. Everything but timings
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -100,6 +101,8 @@ class Ledger:
     def write(folder: Path, stage: str, table: pa.Table | None, content: Mapping[str, Any]) -> dict[str, Any]:
         """Write a stage: its rows first, its record last. The record's digest covers both."""
         record = {"stage": stage, **content}
+        if "metrics" in record:  # JSON has no NaN: a value that is not finite is kept as its name
+            record["metrics"] = {k: v if math.isfinite(v) else str(v) for k, v in record["metrics"].items()}
         if table is not None:
             import pyarrow.parquet as pq
 
@@ -174,7 +177,7 @@ class Ledger:
         for stage in ("rollout", "advantages", "update"):
             record = self.record(self.step_folder(step), stage)
             if record is not None:
-                merged.update(record["metrics"])
+                merged.update({name: float(value) for name, value in record["metrics"].items()})
         return merged
 
     def evaluation(self, step: int) -> dict[str, Any] | None:

@@ -1,11 +1,14 @@
 r"""The built-in base model `tiny`: small enough to train in seconds, real enough to be loaded by every engine.
 
 Qwen3 architecture (2 layers, width 128, 0.46 M parameters, float32, tied embeddings), a character-level tokenizer, and a
-short supervised warm-up on worked solutions. What leaves room for reinforcement learning is the corpus: every problem
-with a typical slip (a carry that is forgotten, as pupils do) is written out wrongly in `slip_share` of the cases. So the
-base model has learned both ways; greedy it slips, sampled it is right now and then, and a reward that checks the answer is
-all that tells the two apart. With half of the problems carrying it answers near 50 %. Problems without a slip are
-always worked rightly, and the few that the short warm-up leaves wrong are headroom as well.
+short supervised warm-up on worked solutions. What leaves room for reinforcement learning is the corpus: a problem with a
+typical slip (a carry that is forgotten, as pupils do) is written out wrongly in `slip_share` of the cases. So the base
+model has learned both ways: greedy it slips, sampled it is right now and then, and a reward that checks the answer is all
+that tells the two apart. Where half of the problems carry it answers near 50 %. This is learning that generalises (no
+problem of the corpus is one that a run trains or evaluates on), but it is the unlearning of one systematic error, not the
+acquisition of arithmetic from nothing; that takes more than 60 updates. Measured with benchmarks/bare_loop.py at a learning
+rate of 1e-4, greedy accuracy on 200 held-out sums before and after 60 updates of 16 x 8, run seeds 0, 1, 2:
+base seed 0 0.475 to 0.955, 0.985, 0.960; base seed 1 0.485 to 0.990, 0.990, 0.980.
 
 Deterministic for (seed, problems, warm-up, threads); the global random state is neither read nor changed.
 """

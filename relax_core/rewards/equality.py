@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from relax_core.rewards.boxed import last_boxed
 from relax_core.rewards.exact import NotPlain, TooBig, Value
-from relax_core.rewards.latex import evaluate
+from relax_core.rewards.latex import evaluate, simple
 from relax_core.rewards.normalise import MAX_ANSWER, group_end, normalise
 
 
@@ -163,6 +163,8 @@ def read(text: str) -> Answer | type[NotPlain] | type[TooBig]:
 def _read(text: str, depth: int) -> Answer:
     if depth > 8 or not text:
         raise NotPlain
+    if (value := simple(text)) is not None:
+        return Scalar(value)
     matrix = _MATRIX.fullmatch(text)
     if matrix:
         return _matrix(matrix[2], depth)

@@ -59,45 +59,39 @@ _VULGAR = re.compile("[¼-¾⅐-⅞↉]")
 _ROOT_SIGN = re.compile(r"([√∛∜])\s*(?:\(([^()]*)\)|([0-9]+(?:\.[0-9]+)?|[A-Za-z])|(?=[\\{]))")
 _ROOT_INDEX = {"√": "", "∛": "[3]", "∜": "[4]"}
 
-# (pattern, replacement), in order
-_RULES = [
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (r"[\x00-\x1f\x7f-\x9f~]+", " "),  # control characters and ties
-        (r"\\(?:boxed|fbox)\s*(?=\{)", ""),
-        (r"(?<!\\)\\[()\[\]]|\$\$", " "),  # math delimiters
-        (r"\\(?:left|right)\s*\.", ""),
-        (r"\\(?:left|right|[bB]igg?[lrm]?|middle)(?![A-Za-z])", ""),
-        (r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|mathstrut|strut|rm|bf|it|boldmath)(?![A-Za-z])", ""),
-        (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
-        (r"\\[dt]binom(?![A-Za-z])", r"\\binom"),
-        (
-            r"\\(?:mathrm|mathbf|mathit|mathsf|textbf|textit|textrm|textsf|texttt|mbox|emph|operatorname\*?)\s*(?=\{)",
-            r"\\text",
-        ),
-        (r"\\lbrace(?![A-Za-z])", r"\\{"),
-        (r"\\rbrace(?![A-Za-z])", r"\\}"),
-        (r"\\lbrack(?![A-Za-z])", "["),
-        (r"\\rbrack(?![A-Za-z])", "]"),
-        (r"\\leq(?:slant)?(?![A-Za-z])", r"\\le"),
-        (r"\\geq(?:slant)?(?![A-Za-z])", r"\\ge"),
-        (r"\\neq(?![A-Za-z])", r"\\ne"),
-        (r"\\div(?![A-Za-z])", "/"),
-        (r"\\(?:ast|star)(?![A-Za-z])", "*"),
-        (r"\\degree(?![A-Za-z])|\^\s*(?:\\circ(?![A-Za-z])|\{\s*\\circ\s*\})", r"^{\\circ}"),
-        (r"\\(?:percent(?![A-Za-z])|%)", "%"),
-        (r"(?<=\d) ?[xX] ?(?=10\^)", r"\\times "),  # 1.5x10^3
-        (r"^\*\*(.+)\*\*$", r"\1"),  # **bold**
-        (r"\{\s*,\s*\}|,\\!", ","),  # 1{,}000 and 1,\!000
-        (
-            r"(?<![\d.,])([1-9]\d{0,2})((?:(?:\\[,;: ]| )\d{3})+)(?![\d/]| *[/\d])",
-            lambda found: re.sub(r"\D+", "", found[0]),
-        ),
-        (r"(?<!\\)\\!", ""),
-        (r"(?<!\\)\\(?:[,;: >]|q?quad(?![A-Za-z])|thinspace(?![A-Za-z])|enspace(?![A-Za-z]))", " "),
-        (r"\s+", " "),
-    )
-]
+# A backslash with what it commands: a word, or one sign.
+_CONTROL = re.compile(r"\\(operatorname\*|[A-Za-z]+|.)", re.DOTALL)
+_FONTS = "mathrm mathbf mathit mathsf textbf textit textrm textsf texttt mbox emph operatorname operatorname*"
+_UNSEEN = (
+    "left right middle big bigl bigr bigm Big Bigl Bigr Bigm bigg biggl biggr biggm Bigg Biggl Biggr Biggm"
+    " displaystyle textstyle scriptstyle limits nolimits mathstrut strut rm bf it boldmath boxed fbox"
+)
+_CONTROLS = {
+    **dict.fromkeys(_UNSEEN.split(), ""),
+    **dict.fromkeys([*"()[],;: >\n\t", "quad", "qquad", "thinspace", "enspace"], " "),
+    **dict.fromkeys(("dfrac", "tfrac", "cfrac"), "\\frac"),
+    **dict.fromkeys(("dbinom", "tbinom"), "\\binom"),
+    **dict.fromkeys(("leq", "leqslant"), "\\le"),
+    **dict.fromkeys(("geq", "geqslant"), "\\ge"),
+    **dict.fromkeys(("ast", "star"), "*"),
+    **dict.fromkeys(("%", "percent"), "%"),
+    "neq": "\\ne",
+    "lbrace": "\\{",
+    "rbrace": "\\}",
+    "lbrack": "[",
+    "rbrack": "]",
+    "div": "/",
+    "degree": "^{\\circ}",
+}
+_FONT_NAMES = frozenset(_FONTS.split())
+
+_NO_DELIMITER = re.compile(r"\\(?:left|right)\s*\.")
+_DEGREE = re.compile(r"\^\s*(?:\\circ(?![A-Za-z])|\{\s*\\circ\s*\})")
+_TIMES_TEN = re.compile(r"(?<=\d) ?[xX] ?(?=10\^)")
+_BOLD = re.compile(r"\*\*(.+)\*\*")
+_BRACED_COMMA = re.compile(r"\{\s*,\s*\}")
+_SPACED_THOUSANDS = re.compile(r"(?<![\d.,])([1-9]\d{0,2})((?: \d{3})+)(?![\d/]| *[/\d])")
+_BLANK = re.compile(r"[\s\x00-\x1f\x7f-\x9f~]+")
 _DOLLAR = re.compile(r"(?<!\\)\$")
 _COMMAND = re.compile(r"\\(?:(?:frac|binom)(?![A-Za-z])|sqrt(?![A-Za-z])(?: ?\[[^][]*\])?)")
 _NAME = re.compile(r"\\[A-Za-z]+")
@@ -129,11 +123,31 @@ def _settled(text: str) -> str:
 def _once(text: str) -> str:
     if not text.isascii():
         text = _ascii(text)
-    for pattern, replacement in _RULES:
-        text = pattern.sub(replacement, text)
+    if "\\" in text:
+        text = _CONTROL.sub(_control, _NO_DELIMITER.sub(" ", text))
+        text = _DEGREE.sub(r"^{\\circ}", text)
+    text = _BLANK.sub(" ", text)
     text = _dollars(text)
+    if "10^" in text:
+        text = _TIMES_TEN.sub(r"\\times ", text)  # 1.5x10^3
+    if text.startswith("**") and (bold := _BOLD.fullmatch(text)):
+        text = bold[1]
+    if "," in text:
+        text = _BRACED_COMMA.sub(",", text)  # 1{,}000
+    if " " in text:
+        text = _SPACED_THOUSANDS.sub(lambda found: found[0].replace(" ", ""), text)
     text = _GAP.sub(r"\1", _brace_arguments(text))
     return _END.sub("", _commas(text)).strip()
+
+
+def _control(found: re.Match[str]) -> str:
+    r"""What stands for a command: \dfrac is \frac, fonts are \text, spaces are a space, delimiters and sizes nothing."""
+    name = found[1]
+    if name == "!":  # a negative space; a letter behind it must not become part of a command before it
+        return " " if found.string[found.end() : found.end() + 1].isalpha() else ""
+    if name in _FONT_NAMES:
+        return "\\text" if found.string.startswith("{", found.end()) else found[0]
+    return _CONTROLS.get(name, found[0])
 
 
 def _ascii(text: str) -> str:

@@ -7,7 +7,6 @@ writer gives the same files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +62,7 @@ def load(folder: Path, policy: Policy) -> None:
     state = dist_checkpointing.load(_sharded(policy, loading=True), str(folder))
     policy.bare.load_state_dict(state["model"], strict=True)
     policy.optimizer.megatron.load_state_dict(state["optimizer"])
-    # torch adopts the step counters as they come; a counter that parameters share would be raised once for each of them.
-    for values in _states(policy):
-        values["step"] = values["step"].clone()
-    policy.optimizer.schedule.num_steps = 0
+    policy.optimizer.schedule.num_steps = 0  # load_state_dict adds the saved steps to those taken
     policy.optimizer.schedule.load_state_dict(state["schedule"])
     _set_random(state["random"])
 
@@ -81,12 +77,6 @@ def _sharded(policy: Policy, *, loading: bool) -> dict[str, Any]:
         "schedule": policy.optimizer.schedule.state_dict(),
         "random": _random(),
     }
-
-
-def _states(policy: Policy) -> Iterator[dict[str, Any]]:
-    assert policy.optimizer is not None
-    for part in policy.optimizer.megatron.chained_optimizers:
-        yield from part.optimizer.state.values()
 
 
 def _random() -> dict[str, Any]:

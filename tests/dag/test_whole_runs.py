@@ -30,7 +30,7 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     before = places(home, temporary)
     done = run(top / "artifacts", None, HOME=str(home), TMPDIR=str(temporary))
     assert done.returncode == 0, done.stderr[-3000:]
-    assert places(home, temporary) == before, "a run that ends well leaves something outside its artifacts"
+    assert places(home, temporary) - before == set(), "a run that ends well leaves something outside its artifacts"
     assert processes_of(str(top / "artifacts")) == []
     temporary.rmdir()
     (top / "stderr.txt").write_text(done.stderr)
@@ -135,7 +135,7 @@ def test_an_interrupted_run_leaves_nothing_and_goes_on(stages: Path, tmp_path: P
         assert process.wait(timeout=60) == 130, rest
     assert "the same command goes on from there" in rest
     assert processes_of(str(artifacts)) == []
-    assert places(home, temporary) == before
+    assert places(home, temporary) - before == set()
     temporary.rmdir()
     done = run(artifacts)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -86,6 +86,13 @@ def test_digest_covers_rows_and_record(ledger: Ledger) -> None:
     assert ledger.write(folder, "s", rows, {"m": 2})["digest"] != first
 
 
+def test_metrics_that_are_not_finite_come_back_as_they_were(ledger: Ledger) -> None:
+    values = {"a": float("nan"), "b": float("-inf"), "c": 1.5}
+    ledger.write(ledger.step_folder(1), "update", None, {"weights": "x", "metrics": values})
+    found = ledger.metrics(1)
+    assert found["a"] != found["a"] and (found["b"], found["c"]) == (float("-inf"), 1.5)
+
+
 def test_changed_or_missing_rows_are_never_used(ledger: Ledger) -> None:
     write_step(ledger, 1)
     path = ledger.step_folder(1) / "rollout.parquet"

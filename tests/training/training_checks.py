@@ -137,7 +137,7 @@ def skipped(folder: Path, batch: TrainBatch) -> dict[str, Any]:
 
 
 def save_and_continue(folder: Path, root: Path, spec: TrainerSpec = SPEC) -> dict[str, Any]:
-    """Two updates, a save, two more; and the same two by a new trainer that loaded."""
+    """Two updates, a save, two more; and the same two by another trainer that loaded."""
     from relax_core.training import checkpoint
 
     objective = objective_of("rloo", {})
@@ -148,6 +148,7 @@ def save_and_continue(folder: Path, root: Path, spec: TrainerSpec = SPEC) -> dic
     checkpoint.write_checkpoint(where, first, {"step": 2, "digest": first.digest(), "cursor": [3, 4]})
     saved = first.digest()
     second = MegatronTrainer(folder, spec)
+    second.update(rloo_batch(5), objective, 1.0)  # loading replaces whatever a trainer has been through
     second.load(where / "trainer")
     loaded = second.digest()
     losses = [[t.update(rloo_batch(seed), objective, 1.0)["loss"] for seed in (2, 3)] for t in (first, second)]
