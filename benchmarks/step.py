@@ -105,18 +105,11 @@ def product_steps(run: object) -> Iterator[float]:
 
 def flyte_overhead(run: object) -> float:
     """Seconds that a Flyte stage costs locally beyond its body: a stage that is done, called through Flyte and directly."""
-    from flytekit import workflow
-
     from relax_core.cluster import nodes
     from relax_core.cluster.run import Run
-    from relax_core.refs import BatchRef, PolicyRef
     from tasks import steps
 
     assert isinstance(run, Run)
-
-    @workflow
-    def one_stage(policy: PolicyRef) -> BatchRef:
-        return steps.rollout(policy=policy)
 
     direct, flyte = [], []
     for _ in range(FLYTE_CALLS):
@@ -124,7 +117,7 @@ def flyte_overhead(run: object) -> float:
         nodes.rollout(run.base_policy)
         direct.append(time.perf_counter() - start)
         start = time.perf_counter()
-        one_stage(policy=run.base_policy)
+        steps.rollout(policy=run.base_policy)
         flyte.append(time.perf_counter() - start)
     return statistics.median(flyte) - statistics.median(direct)
 

@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -40,6 +41,19 @@ def remove_at_end(folder: Path) -> None:
         _folders.append(folder)
         files.write_json(_own_record(), [str(f) for f in _folders])
         _register()
+
+
+def use_own_temporary_folder() -> Path:
+    """Have this process and those that it starts make their temporary files in one short folder, which is removed at the end.
+
+    Not below the artifacts: the path of a socket in it must stay under about 100 characters.
+    """
+    folder = Path(tempfile.gettempdir())
+    if folder not in _folders:
+        folder = Path(tempfile.mkdtemp(prefix=f"relax-{os.getpid()}-"))
+        remove_at_end(folder)
+        tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
+    return folder
 
 
 def call_at_end(ending: Callable[[], None]) -> None:

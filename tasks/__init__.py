@@ -1,7 +1,7 @@
 """How Flyte runs the system: thin tasks whose bodies call relax_core.
 
 Importing this package keeps flytekit and the libraries below it from writing outside RELAX_ARTIFACTS: Flyte's local cache moves
-there, and the two temporary folders that flytekit makes when it is imported are removed at the end.
+there, temporary files go into a folder that is removed at the end, and so are the two that flytekit makes when it is imported.
 """
 
 from __future__ import annotations
@@ -26,4 +26,5 @@ def _forget_temporary_folders() -> None:
 
 
 surroundings.keep_inside()
+cleanup.use_own_temporary_folder()
 _forget_temporary_folders()

@@ -24,7 +24,6 @@ SMALL = {
     "evaluation.eval_rows": 20,
     "evaluation.n_samples_per_eval_prompt": 2,
     "checkpoint.save_interval": 3,
-    "base.warmup.steps": 60,
     "tracking.uri": "none",
 }
 
@@ -52,6 +51,12 @@ def run(
         capture_output=True,
         timeout=SECONDS,
     )
+
+
+def base_of(artifacts: Path) -> Path:
+    """The folder of the one base model below these artifacts: another run need not warm it up again."""
+    (model,) = artifacts.glob("models/*/model")
+    return model
 
 
 def only_run(artifacts: Path) -> Path:

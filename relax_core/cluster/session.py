@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from relax_core import cleanup
@@ -39,9 +37,7 @@ def running() -> bool:
 
 
 def _start(module: Any, threads: int) -> None:
-    # The socket path below this folder must stay under about 107 characters, hence not below the artifacts.
-    folder = Path(tempfile.mkdtemp(prefix=f"relax-{os.getpid()}-"))
-    cleanup.remove_at_end(folder)
+    folder = cleanup.use_own_temporary_folder() / "ray"
     os.environ["OMP_NUM_THREADS"] = str(threads)  # Ray would give every actor one thread
     module.init(
         address="local",

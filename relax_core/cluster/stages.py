@@ -339,6 +339,7 @@ def evaluate(policy: PolicyRef) -> PolicyRef:
     record = {"step": policy.step, "policy": policy.digest, "set": "heldout", "summary": summary}
     run.ledger.write(run.ledger.evaluation_folder(policy.step), "evaluation", pa.concat_tables(tables), record)
     run.ledger.time(policy.step, "evaluation", {"evaluation": time.perf_counter() - start})
+    checkpoint.keep_last_and(run.checkpoints, best_step(run))
     return policy
 
 

@@ -51,10 +51,8 @@ def simple(text: str) -> Value | None:
     found = _SIMPLE.fullmatch(text)
     if found is None or (found[3] and not found[3].strip("0")) or (found[5] and not found[5].strip("0")):
         return None
-    if found[4]:
-        value = Fraction(int(found[4]), int(found[5]))
-    else:
-        value = Fraction(found[2]) / int(found[3] or 1)
+    top, bottom = (found[4], found[5]) if found[4] else (found[2], found[3] or 1)
+    value = Fraction(top) / int(bottom)
     return Value.of(-value if found[1] else value)
 
 
