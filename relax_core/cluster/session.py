@@ -53,8 +53,13 @@ def _start(module: Any, threads: int) -> None:
 
 
 def shutdown() -> None:
-    """End Ray and with it every actor of this session."""
+    """End every actor of this session, and Ray.
+
+    The actors first: when Ray ends with them alive it kills their helpers too, which then leave semaphores in /dev/shm.
+    """
     if running():
         import ray as module
 
+        for name in module.util.list_named_actors():
+            module.kill(module.get_actor(name))
         module.shutdown()

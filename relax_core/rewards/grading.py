@@ -9,7 +9,7 @@ from enum import StrEnum
 from relax_core.rewards.boxed import last_boxed
 from relax_core.rewards.equality import compare_plain, plain, verifiable
 from relax_core.rewards.exact import TooBig
-from relax_core.rewards.normalise import MAX_ANSWER, normalise
+from relax_core.rewards.normalise import normalise
 
 
 class GradeStatus(StrEnum):
@@ -53,8 +53,6 @@ def grade_fast(gold: str, response: str) -> Grade | None:
         return Grade.of(GradeStatus.UNVERIFIABLE, extracted)
     if extracted is None:
         return Grade.of(GradeStatus.NO_ANSWER, None)
-    if len(extracted) > MAX_ANSWER:
-        return Grade.of(GradeStatus.TIMEOUT, extracted)
     try:
         decided = compare_plain(plain(gold), normalise(extracted))
     except TooBig:

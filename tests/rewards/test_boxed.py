@@ -46,6 +46,7 @@ from relax_core.rewards.boxed import last_boxed
         ("\\boxed{x \\boxed{}}", "x \\boxed{}"),
         ("\\boxed{\\boxed{5}}", "5"),
         ("\\boxed{1 + \\fbox{5}, 2}", "5"),
+        ("\\boxed{1 + \\fbox{x^{2}}, 2}", "x^{2}"),
         # braces that open nothing
         ("\\boxed{\\{1, 2\\}}", "\\{1, 2\\}"),
         ("\\boxed{\\left\\{1\\right.}", "\\left\\{1\\right."),

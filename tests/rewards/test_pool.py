@@ -24,14 +24,14 @@ from relax_core.rewards.pool import Grader
 GOLDEN = Path(__file__).parents[1] / "parity" / "golden" / "answers.jsonl"
 ROWS = [json.loads(line) for line in GOLDEN.read_text().splitlines()]
 
-SLOW = "\\int_0^1 (x^x)^{x^x} \\sin(\\cos(x^x)) dx"  # no shape that is refused, and far beyond any limit
+SLOW = "\\sum_{n=1}^{10^{9}} \\sin n"  # no shape that is refused, and far beyond any limit
 HANGS = ("\\sin x", f"\\boxed{{{SLOW}}}")
 ASKED = ("\\sin x", "\\boxed{\\sin(x)}")  # correct, and only math-verify can tell
 
 
 @pytest.fixture(scope="module")
 def grader() -> Iterator[Grader]:
-    with Grader(workers=2, limit_s=1) as pool:
+    with Grader(workers=2, limit_s=2.5) as pool:
         yield pool
 
 
@@ -104,7 +104,7 @@ def test_an_answer_that_hangs_costs_its_limit_and_its_worker_is_replaced(grader:
     grades = grader.grade_many([HANGS, ASKED, ("\\sin x", f"\\boxed{{2{SLOW}}}"), ASKED])
     took = time.perf_counter() - started
     assert statuses(grades) == ["timeout", "correct", "timeout", "correct"]
-    assert 1 < took < 12
+    assert 2.5 < took < 15
     started = time.perf_counter()
     assert statuses(grader.grade_many([ASKED])) == ["correct"]
     assert time.perf_counter() - started < 2
@@ -167,12 +167,12 @@ def test_from_threads(grader: Grader) -> None:
         hangs = ("\\sin x", f"\\boxed{{{number + 2}{SLOW}}}")
         found[number] = statuses(grader.grade_many([ASKED, hangs, (str(number), f"\\boxed{{{number}}}")]))
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == {number: ["correct", "timeout", "correct"] for number in range(3)}
+    assert found == {number: ["correct", "timeout", "correct"] for number in range(2)}
 
 
 @pytest.mark.slow
@@ -185,7 +185,7 @@ ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
 @ray.remote
 class Actor:
     def grade(self):
-        with Grader(workers=1, limit_s=1) as grader:
+        with Grader(workers=1, limit_s=3) as grader:
             return [grade.status.value for grade in grader.grade_many([{ASKED!r}, {HANGS!r}, ('4', '\\\\boxed{{4}}')])]
 print(ray.get(Actor.remote().grade.remote()))
 ray.shutdown()
@@ -196,9 +196,13 @@ ray.shutdown()
 
 
 def test_equal_asks_math_verify_by_itself() -> None:
-    assert equal("x>3", "3<x") is True
-    assert equal("\\log_2 8", "4") is False
+    assert equal("\\log_2 8", "3") is True
     assert equal("4", "9^{9^{9^9}}") is False
+
+
+def test_equality_is_symmetric_where_math_verify_is_not(grader: Grader) -> None:
+    pairs = [("x>3", "(3,\\infty)"), ("(3,\\infty)", "x>3"), ("\\log_2 8", "4"), ("4", "\\log_2 8")]
+    assert grader.equal_many(pairs) == [True, True, False, False]
 
 
 def test_many_integers_take_no_process_and_no_time() -> None:
@@ -232,6 +236,7 @@ _HOSTILE = st.one_of(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(st.lists(_HOSTILE, min_size=10, max_size=10))
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 def test_hostile_replies(grader: Grader, contents: list[str]) -> None:
