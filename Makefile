@@ -3,6 +3,7 @@
 PYTHON ?= python3.11
 VENV ?= .venv
 BIN = $(VENV)/bin
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 INSTALLED = $(VENV)/.installed
 
 .PHONY: rloo test lint check setup benchmarks clean help
@@ -11,8 +12,7 @@ help: ## what there is to make
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 rloo: $(INSTALLED) ## train the tiny model with RLOO and report whether it got better
-	@echo '$$ $(BIN)/pyflyte run workflows/rloo.py rloo'
-	@$(BIN)/pyflyte run workflows/rloo.py rloo
+	pyflyte run workflows/rloo.py rloo
 
 test: $(INSTALLED) ## every test
 	$(BIN)/pytest

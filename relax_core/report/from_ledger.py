@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,7 @@ def run_report(ledger: Ledger, model_folder: Path) -> RunReport:
         code_version=about["code"],
         packages=about["packages"],
         again=again(ledger),
-        talk=f'relax sample {ledger.run.id} "What is 7+8?"',
+        talk=f"relax sample {ledger.run.id} {shlex.quote(_first_question(ledger))}",
         open_mlflow=None if config.tracking.uri == tracking.NO_TRACKING else tracking.open_command(config.tracking.uri),
     )
 
@@ -123,6 +124,10 @@ def _reply(row: Mapping[str, Any]) -> Reply:
         correct=None if row["score"] is None else row["grade"] == "correct",
         status=row["status"],
     )
+
+
+def _first_question(ledger: Ledger) -> str:
+    return Store(paths.datasets()).open(ledger.dataset).evaluation_rows[0].question
 
 
 def _dataset(ledger: Ledger) -> DatasetFacts:

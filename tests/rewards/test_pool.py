@@ -125,7 +125,9 @@ def test_a_killed_worker_and_a_killed_server_are_replaced() -> None:
         worker = the_worker(grader)
         worker.kill()
         worker.wait(5)
+        server = grader._server
         assert statuses(grader.grade_many([ASKED])) == ["correct"]
+        assert grader._server is server  # one more worker, not the whole pool again
         old = family(grader)
         os.kill(grader._server.pid, signal.SIGKILL)
         assert statuses(grader.grade_many([ASKED])) == ["correct"]
