@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from types import TracebackType
@@ -141,9 +142,14 @@ class Grader:
 
 
 def _kill_group(server: subprocess.Popen[bytes]) -> None:
-    """Kill what is left of the server's process group: the workers that did not end by themselves, its fork server."""
-    try:
-        os.killpg(server.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    server.wait()
+    """Kill what is left of the server's process group (workers that did not end by themselves, the fork server, the resource
+    tracker), and wait until it is gone.
+    """
+    deadline = time.monotonic() + _END_S
+    while time.monotonic() < deadline:
+        try:
+            os.killpg(server.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        server.poll()
+        time.sleep(0.01)
