@@ -53,10 +53,7 @@ def _start(module: Any, threads: int) -> None:
 
 
 def shutdown() -> None:
-    """End every actor of this session, and Ray.
-
-    The actors first: when Ray ends with them alive it kills their helpers too, which then leave semaphores in /dev/shm.
-    """
+    """End every actor of this session, which are detached, and then Ray."""
     if running():
         import ray as module
 

@@ -22,6 +22,8 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from types import TracebackType
 
+import psutil
+
 from relax_core.errors import RunError
 from relax_core.rewards.boxed import last_boxed
 from relax_core.rewards.equality import compare, plain
@@ -30,6 +32,7 @@ from relax_core.rewards.grading import Grade, GradeStatus, grade_fast
 _START_S = 60.0  # for the server to start on a loaded machine
 _SLACK_S = 5.0  # per worker that has to be killed and replaced, and for the way of the answers
 _END_S = 5.0
+_GONE_S = 1.0  # killed processes are gone at once, where process 1 reaps them
 
 
 class Grader:
@@ -133,23 +136,23 @@ class Grader:
         server, self._server = self._server, None
         if server is None:
             return
-        try:
-            server.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            pass
-        finally:
-            _kill_group(server)
+        _end_group(server)
 
 
-def _kill_group(server: subprocess.Popen[bytes]) -> None:
-    """Kill what is left of the server's process group (workers that did not end by themselves, the fork server, the resource
-    tracker), and wait until it is gone.
+def _end_group(server: subprocess.Popen[bytes]) -> None:
+    """Let the server end by itself, kill what is left of its process group, and wait until all of it is gone.
+
+    The server is reaped last: until then its id is taken, so the signal cannot reach a group that came by the same number.
     """
+    try:
+        family = psutil.Process(server.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        family = []
     deadline = time.monotonic() + _END_S
     while time.monotonic() < deadline:
-        try:
-            os.killpg(server.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
-        server.poll()
+        if os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            break
         time.sleep(0.01)
+    os.killpg(server.pid, signal.SIGKILL)
+    server.wait()
+    psutil.wait_procs(family, timeout=_GONE_S)

@@ -79,15 +79,10 @@ def serve(connection: Connection, workers: int, limit_s: float, memory_mb: int) 
 
 
 def _end_children() -> None:
-    """The fork server of multiprocessing would end a moment after this process, and unwaited for.
-
-    Its resource tracker is left to end by itself: killed, it leaves the pool's semaphores in /dev/shm.
+    """The fork server and the resource tracker of multiprocessing would end a moment after this process, and unwaited
+    for.
     """
-    children = [
-        child
-        for child in psutil.Process().children(recursive=True)
-        if not any("resource_tracker" in argument for argument in child.cmdline())
-    ]
+    children = psutil.Process().children(recursive=True)
     for child in children:
         child.kill()
     psutil.wait_procs(children, timeout=2)
